@@ -189,19 +189,19 @@ def running(
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nothing listens on, and nobody else gets for a minute.
+    """Return a port of the loopback interface that nothing listens on, and that no other call returns soon.
 
-    The system gives it to no outgoing connection, and a closed one on it keeps other callers away: only a
-    listener with `SO_REUSEADDR`, as servers have it, can take the port meanwhile.
+    The system gives it to no outgoing connection. A connection to it was closed, so for a minute only
+    listeners with `SO_REUSEADDR` can take it: servers can, and this function does not.
     """
     while True:
         with suppress(OSError), socket.socket() as listener:
             listener.bind(("127.0.0.1", secrets.choice(_PORTS)))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.listen()
-            with socket.create_connection(listener.getsockname()) as caller:
+            with socket.create_connection(listener.getsockname(), timeout=1) as caller:
                 listener.accept()[0].close()  # the end that closes first is the one in TIME_WAIT
-                caller.recv(1)
+                caller.recv(1)  # in vain where another caller was accepted
             return int(listener.getsockname()[1])
 
 

@@ -13,6 +13,7 @@ import asyncio
 import ctypes
 import mmap
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,12 +60,12 @@ async def keep_trim(*, every: float = _TRIM_SECONDS) -> None:
 
 
 def use_huge_pages() -> None:
-    """Move this process's own memory to huge pages where it fills them, so that it does not grow.
+    """Move this process's own memory to huge pages where it nearly fills them.
 
-    Nothing happens where the system cannot do it: before Linux 6.1, or elsewhere. Memory that comes later has
-    pages as the system gives them.
+    It grows by what is missing. Nothing happens where the system cannot do it: before Linux 6.1, or
+    elsewhere. Memory that comes later has pages as the system gives them.
     """
-    with suppress(OSError, ValueError):  # what it needs to know is not there to be read
+    with suppress(OSError, ValueError, MemoryError):  # what it needs to know cannot be read
         size, maps = int(_HUGE_PAGE.read_text()), Path("/proc/self/maps").read_text()
         madvise = ctypes.CDLL(None).madvise
         for line in maps.splitlines():
@@ -72,16 +73,17 @@ def use_huge_pages() -> None:
             start, end = (int(address, 16) for address in place.split("-"))
             start, end = -(-start // size) * size, end // size * size
             if access == "rw-p" and file == "0" and name in ([], ["[heap]"]) and start < end:
-                for address in _filled(start, end, size):
-                    madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE)
+                for first, last in _filled(start, end, size):
+                    madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _COLLAPSE)
 
 
-def _filled(start: int, end: int, size: int) -> list[int]:
-    """Return the places between two addresses where enough of a huge page is in memory already."""
+def _filled(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges between two addresses where enough of each huge page is in memory already."""
     count, offset = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE * np.uint64().itemsize
     pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=offset)
     present = (pages >> np.uint64(63)).reshape(-1, size // mmap.PAGESIZE).mean(axis=1)
-    return [start + number * size for number in np.flatnonzero(present >= _FILLED).tolist()]
+    ends = np.flatnonzero(np.diff(present >= _FILLED, prepend=False, append=False)).reshape(-1, 2)
+    yield from ((start + first * size, start + last * size) for first, last in ends.tolist())
 
 
 def _is_set_by_user() -> bool:

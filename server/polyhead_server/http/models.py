@@ -3,6 +3,7 @@
 OpenAI's `/v1/models` and TEI's `/info` say so. Shape letters: C labels.
 """
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from fastapi import Response
 
 from polyhead_proto import names
+from polyhead_proto.names import family_name
 from polyhead_proto.outputs.sparse import SPARSE_VALUES
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
@@ -19,12 +21,15 @@ from polyhead_server.http.fields import MOST_INPUTS, Described, FamilyOptions
 from polyhead_server.http.oip import ModelName
 from polyhead_server.http.routes import AnyCaller, Choosing, make_router
 from polyhead_server.repository.signature import Signature
-from polyhead_server.serving.registry import Registry
+from polyhead_server.serving.registry import Model, Registry
 
 CREATED = int(time.time())
 """When this process was started, in seconds since the epoch: when its models were made, for `/v1/models`."""
 
 _OWNER = "polyhead"
+
+_ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]{,95}/(?P<name>[A-Za-z0-9][\w.-]{,95})(@[\w./-]{1,255})?", re.ASCII)
+"""`ORG/NAME` or `ORG/NAME@REVISION` of a checkpoint on the Hugging Face hub."""
 
 models_router = make_router(OPENAI, "RepositoryIndex")
 info_router = make_router(TEI, "ModelMetadata", 400, 404, 503)
@@ -101,6 +106,12 @@ def families(registry: Registry) -> Mapping[str, Sequence[str]]:
     return found
 
 
+def _find(registry: Registry, name: str) -> Model:
+    """Find a model by its name, or by that of its checkpoint, which clients of other servers send."""
+    on_hub = _ON_HUB.fullmatch(name)
+    return registry.find(name if on_hub is None else family_name(on_hub["name"]))
+
+
 def named(caller: Caller, options: FamilyOptions, task: str) -> Signature:
     """Return the graph that a call names, or its task's default, or the only one that can do it.
 
@@ -124,7 +135,7 @@ def named(caller: Caller, options: FamilyOptions, task: str) -> Signature:
                 f"({listed(able) or 'none'}): or give it as ?model=, or the server --default {task}=FAMILY"
             )
         (name,) = able
-    model = caller.registry.find(name)
+    model = _find(caller.registry, name)
     cuts_left = model.tokeniser is not None and model.tokeniser.side == "left"
     if cuts_left and getattr(options, "truncation_direction", None) is not None:
         raise InvalidRequestError(
@@ -143,7 +154,7 @@ def task_of(caller: Caller, name: str | None) -> str:
     """
     can, known = families(caller.registry), set[str]()
     if name := name or caller.model:
-        known.update(can.get(caller.registry.find(name).signature.manifest.name, ()))
+        known.update(can.get(_find(caller.registry, name).signature.manifest.name, ()))
     else:
         known.update(*can.values())
     return next((task for task in TASKS if task in known), "embed")
@@ -225,7 +236,7 @@ async def list_models(caller: AnyCaller) -> Response:
 @models_router.get("/v1/models/{name:path}", response_model=ListedModel, responses=OPENAI.responses(404, 503))
 async def retrieve_model(name: ModelName, caller: AnyCaller) -> Response:
     """Describe a model."""
-    name = caller.registry.find(name).signature.name
+    name = _find(caller.registry, name).signature.name
     tasks = families(caller.registry).get(name, [])
     return await caller.document({"owned_by": _OWNER} | _listed(caller, name, tasks))
 

@@ -151,7 +151,7 @@ class Loader:
             if errors := [error for one in opening if (error := one.exception()) is not None]:
                 raise errors[0]
             if device.host_threads:
-                use_huge_pages()  # before anything is timed
+                use_huge_pages()  # before its runs are timed
             prior = self._measure(engines[0], signature)
             same = self._same_bits(path, engines, signature)
         except Exception as error:

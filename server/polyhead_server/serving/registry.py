@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from polyhead_proto.names import family_name
 from polyhead_server.engine.device import Device
 from polyhead_server.errors import InvalidRequestError, UnavailableError, UnknownModelError, listed, quoted
 from polyhead_server.observability.metrics import Metrics
@@ -172,7 +171,7 @@ class Registry:
         """Find a version in any state.
 
         Args:
-            name: The model's name, or `ORG/NAME` of the checkpoint on the Hugging Face hub.
+            name: The model's name.
             version: A number; empty for the newest version that did not fail to load.
 
         Raises:
@@ -180,8 +179,6 @@ class Registry:
             UnknownModelError: There is no such model or version.
         """
         versions = self._slots.get(name)
-        if versions is None and "/" in name:
-            versions = self._slots.get(family_name(name.partition("@")[0].rpartition("/")[2]))
         if versions is None:
             raise UnknownModelError(f"model {quoted(name)} is not served here; {self._others(name)}")
         if not version:

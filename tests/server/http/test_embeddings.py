@@ -186,7 +186,26 @@ def test_models_that_do_something_with_texts_are_listed(web: OverHttp) -> None:
     (same,) = web.get("/models").json["data"]
     assert same | {"owned_by": "polyhead"} == model
     assert web.get("/v1/models/tiny-tokens").json == model
-    assert web.get("/v1/models/ORG/tiny-tokens").json == model
+    assert web.get("/v1/models/none").status == 404
+
+
+@pytest.mark.parametrize("name", ["ORG/tiny-tokens", "an-org/tiny.tokens@main"])
+def test_a_family_has_the_name_of_its_checkpoint_too(web: OverHttp, name: str) -> None:
+    expected = web.post("/v1/embeddings", {"model": "tiny-tokens", "input": "some words"})
+
+    for reply in (
+        web.post("/v1/embeddings", {"model": name, "input": "some words"}),
+        web.post(f"/v1/embeddings?model={name}", {"input": "some words"}),
+    ):
+        assert reply.json == expected.json
+    assert web.get(f"/v1/models/{name}").json["id"] == "tiny-tokens"
+
+
+@pytest.mark.parametrize(
+    "name", ["/tiny-tokens", "a/b/tiny-tokens", "../tiny-tokens", "a/..", "a/模型", f"{'a' * 97}/tiny-tokens"]
+)
+def test_other_paths_are_no_names(web: OverHttp, name: str) -> None:
+    assert web.post("/v1/embeddings", {"model": name, "input": "some words"}).status == 404
     assert web.get("/v1/models/none").status == 404
 
 

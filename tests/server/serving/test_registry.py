@@ -127,15 +127,3 @@ def test_every_change_is_reported() -> None:
     registry.fail("a", 1, "gone")
 
     assert len(changes) == 3
-
-
-@pytest.mark.parametrize("name", ["ORG/bge-v1.5", "ORG/bge-v1.5@main", "ORG/bge-v1-5"])
-def test_a_family_is_found_by_its_checkpoint_on_the_hub(registry: Registry, name: str) -> None:
-    registry.declare("bge-v1-5", 1)
-    registry.ready(model("bge-v1-5", 1))
-
-    assert registry.find(name) is registry.find("bge-v1-5", "1")
-    with pytest.raises(UnknownModelError, match="model 'ORG/other' is not served here"):
-        registry.find("ORG/other")
-    with pytest.raises(UnknownModelError, match=r"model 'bge-v1\.5' is not served here"):
-        registry.find("bge-v1.5")
