@@ -35,7 +35,7 @@ from polyhead_server.serving.procedures import server_metadata
 from polyhead_server.settings import DEFAULT_SETTINGS, Settings
 
 _STREAM = "ModelStreamInfer"
-_NO_EFFECT = ("grpc_option", "http", "management_token_file", "tls_")
+_NO_EFFECT = ("default", "grpc_option", "http", "management_token_file", "tls_")
 _STATE_SECONDS = 2.0  # for a replica to say how it is, and between two checks of its health
 
 

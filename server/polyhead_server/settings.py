@@ -164,7 +164,7 @@ class Settings:
     device: Annotated[str, Parameter(validator=check_device)] = "auto"
     """Where models run: auto, cpu, openvino, cuda, or cuda:0,2 for some of the GPUs. cuda takes all GPUs and
     does not start without one. openvino is the CPU, computed by OpenVINO (docs/devices.md). auto takes the
-    first GPU that works, else the CPU, and logs which."""
+    first GPU if CUDA works on it, else the CPU, and logs which."""
 
     compute_precision: Literal["fp32", "bf16"] = "fp32"
     """Precision in which families of fp32 and int8 are computed, but for products of 8 bits. bf16 is faster,
@@ -205,7 +205,7 @@ class Settings:
 
     truncate: bool = False
     """Cut texts that are too long instead of rejecting them, unless a request says otherwise (truncate).
-    Clients of OpenAI's API cannot ask for it."""
+    Clients of OpenAI's API have no argument for it."""
 
     max_queued_tokens: Annotated[int, _AtLeastOne] = 131_072
     """Most tokens to compute that wait for one model. Requests over it are rejected at once."""

@@ -59,6 +59,7 @@ def test_arguments_are_read_as_flags_are(repository: Path) -> None:
     [
         ({"tls_cert": "c"}, "--tls-cert has no effect on Ray"),
         ({"http": True}, "--http has no effect on Ray"),
+        ({"default": "embed=tiny"}, "--default has no effect on Ray"),
         ({"http_port": "off"}, "--http-port has no effect on Ray"),
         ({"grpc_option": "grpc.a=1"}, "--grpc-option has no effect on Ray"),
         ({"repository_mode": "explicit"}, "--repository-mode must be none or poll on Ray"),
