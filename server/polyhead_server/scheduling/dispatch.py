@@ -12,10 +12,10 @@ thread. On a GPU, a lane is a run whose copies overlap with another run's kernel
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 from operator import mul
 from typing import TypeAlias
 
@@ -219,15 +219,16 @@ class Dispatch:
         Returns:
             Their positions, by run.
         """
-        lanes, largest = self.lanes, sequences[0]
-        seconds = max(TURN_SECONDS, _LEAST_WORTH * lanes.costs.fixed)
-        in_time = int(seconds * largest.tokens / lanes.costs.marginal(largest))
-        planner = replace(self.planner, max_tokens=min(self.planner.max_tokens, in_time))
+        lanes, costs, planner, largest = self.lanes, self.lanes.costs, self.planner, sequences[0]
+        turn = max(TURN_SECONDS, _LEAST_WORTH * costs.fixed)
+        most = max(1, min(turn * largest.tokens / costs.marginal(largest), costs.best_tokens(largest)))
         sharing = lanes.count if self.wide else 1
-        pieces = list(planner.cut(sequences, lanes.costs, at_once=lanes.count, lanes=sharing))
+        # A multiple of the lanes, so that none is idle while the last piece runs.
+        count = sharing * ceil(sum([sequence.tokens for sequence in sequences]) / (sharing * most))
+        pieces = list(planner.cut(sequences, costs, at_once=lanes.count, lanes=count))
         ends = [0.0] * lanes.count
         for _, size in pieces:
-            heapreplace(ends, ends[0] + lanes.costs.price(size))
+            heapreplace(ends, ends[0] + costs.price(size))
         whole = self.price(planner.joint([size for _, size in pieces]))
         if whole > TURN_SECONDS or max(ends) < whole:
             return [piece for piece, _ in pieces]

@@ -37,6 +37,18 @@ async def test_a_request_stays_whole_where_all_threads_are_sooner(lengths: list[
     assert one.wide.shapes == [(len(lengths), max(lengths))]
 
 
+@pytest.mark.parametrize("lengths", [[10] * 21, list(range(1, 23)), [60, *[9] * 22]])
+async def test_no_lane_is_idle_while_the_last_piece_runs(lengths: list[int]) -> None:
+    costs = Prices(0.001, token=0.001)
+    one = Bench(costs, lanes=2, wide=Prices(0.001, token=0.0009), packed=True)
+    begun = asyncio.get_running_loop().time()
+
+    await one.submit(lengths=lengths)  # takes each lane a little more than a turn
+
+    assert asyncio.get_running_loop().time() - begun < 1.12 * 0.001 * sum(lengths) / 2
+    assert not one.wide.runs
+
+
 async def test_others_pass_between_the_pieces_of_a_long_request() -> None:
     costs = Prices(0.001, token=0.001, attention=1e-5)
     one = Bench(costs, lanes=2, wide=WIDE, packed=True, inline=False, wait=10.0)
