@@ -12,7 +12,7 @@ thread. On a GPU, a lane is a run whose copies overlap with another run's kernel
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapreplace
 from itertools import pairwise
 from math import ceil, inf
@@ -219,12 +219,15 @@ class Dispatch:
         Returns:
             Their positions, by run.
         """
-        lanes, costs, planner, largest = self.lanes, self.lanes.costs, self.planner, sequences[0]
+        lanes, costs, largest = self.lanes, self.lanes.costs, sequences[0]
         turn = max(TURN_SECONDS, _LEAST_WORTH * costs.fixed)
         most = max(1, min(turn * largest.tokens / costs.marginal(largest), costs.best_tokens(largest)))
+        tokens = sum([min(sequence.tokens, most) for sequence in sequences])
+        rows = max(1, int(most * len(sequences) / tokens))  # of sequences of mean length, in a turn
         sharing = lanes.count if self.wide else 1
-        # A multiple of the lanes, so that none is idle while the last piece runs.
-        count = sharing * ceil(sum([sequence.tokens for sequence in sequences]) / (sharing * most))
+        # As many as lanes can share evenly, so that none is idle while the last piece runs.
+        count = sharing * ceil(len(sequences) / (rows * sharing))
+        planner = replace(self.planner, max_tokens=min(self.planner.max_tokens, int(2 * most)))
         pieces = list(planner.cut(sequences, costs, at_once=lanes.count, lanes=count))
         ends = [0.0] * lanes.count
         for _, size in pieces:
