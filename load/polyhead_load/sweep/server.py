@@ -220,22 +220,24 @@ def wait_until_ready(
         address: Where it listens.
         log: The file of its log, if there is one.
         begin: Where in that its own part begins.
-        connections: How many in a row must find it ready. The system picks a worker for each connection; one
-            that is ready says nothing of the others.
+        connections: How many must find it ready. The system picks a worker for each connection; one that is
+            ready says nothing of the others.
 
     Raises:
         SweepError: It has ended, or is not ready in time.
     """
     deadline = time.monotonic() + _START_SECONDS
-    for _ in range(connections):
-        with Client(address, timeout=5) as client:
-            while not client.ready():
-                if (code := process.poll()) is not None:
-                    written = b"" if log is None else log.read_bytes()[begin:]
-                    raise SweepError(
-                        f"the server did not start, it {failure(written.decode(errors='replace'), code)}"
-                    )
-                if time.monotonic() > deadline:
-                    where = "" if log is None else f", see {log}"
-                    raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{where}")
-                time.sleep(0.05)
+    while connections:
+        with Client(address, timeout=5) as client:  # a new connection each time: one may get stuck
+            if client.ready():
+                connections -= 1
+                continue
+        if (code := process.poll()) is not None:
+            written = b"" if log is None else log.read_bytes()[begin:]
+            raise SweepError(
+                f"the server did not start, it {failure(written.decode(errors='replace'), code)}"
+            )
+        if time.monotonic() > deadline:
+            where = "" if log is None else f", see {log}"
+            raise SweepError(f"the server was not ready within {_START_SECONDS:.0f} s{where}")
+        time.sleep(0.1)

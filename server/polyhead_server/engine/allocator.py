@@ -13,7 +13,6 @@ import asyncio
 import ctypes
 import mmap
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,17 +72,16 @@ def use_huge_pages() -> None:
             start, end = (int(address, 16) for address in place.split("-"))
             start, end = -(-start // size) * size, end // size * size
             if access == "rw-p" and file == "0" and name in ([], ["[heap]"]) and start < end:
-                for first, last in _filled(start, end, size):
-                    madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _COLLAPSE)
+                for address in _filled(start, end, size):
+                    madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE)
 
 
-def _filled(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges between two addresses where enough of each huge page is in memory already."""
+def _filled(start: int, end: int, size: int) -> list[int]:
+    """Return the places between two addresses where enough of a huge page is in memory already."""
     count, offset = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE * np.uint64().itemsize
     pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=offset)
     present = (pages >> np.uint64(63)).reshape(-1, size // mmap.PAGESIZE).mean(axis=1)
-    ends = np.flatnonzero(np.diff(present >= _FILLED, prepend=False, append=False)).reshape(-1, 2)
-    yield from ((start + first * size, start + last * size) for first, last in ends.tolist())
+    return [start + number * size for number in np.flatnonzero(present >= _FILLED).tolist()]
 
 
 def _is_set_by_user() -> bool:
