@@ -24,8 +24,8 @@ ARROWS = {
 MODULES = {
     ("export", "proto"): {
         "polyhead_proto.drift",
-        "polyhead_proto.system.caches",
         "polyhead_proto.names",
+        "polyhead_proto.system.caches",
         "polyhead_proto.system.cgroups",
         "polyhead_proto.system.locked_folders",
         "polyhead_proto.tensors",

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 from fastapi import Response
 
 from polyhead_proto import names
-from polyhead_proto.names import family_name
 from polyhead_proto.outputs.sparse import SPARSE_VALUES
 from polyhead_server.errors import InvalidRequestError, listed
 from polyhead_server.http.caller import Caller
@@ -109,7 +108,7 @@ def families(registry: Registry) -> Mapping[str, Sequence[str]]:
 def _find(registry: Registry, name: str) -> Model:
     """Find a model by its name, or by that of its checkpoint, which clients of other servers send."""
     on_hub = _ON_HUB.fullmatch(name)
-    return registry.find(name if on_hub is None else family_name(on_hub["name"]))
+    return registry.find(name if on_hub is None else names.family_name(on_hub["name"]))
 
 
 def named(caller: Caller, options: FamilyOptions, task: str) -> Signature:

@@ -227,6 +227,7 @@ class Dispatch:
         sharing = lanes.count if self.wide else 1
         # As many as lanes can share evenly, so that none is idle while the last piece runs.
         count = sharing * ceil(len(sequences) / (rows * sharing))
+        # No piece takes more than two turns, however large a long sequence makes each share.
         planner = replace(self.planner, max_tokens=min(self.planner.max_tokens, int(2 * most)))
         pieces = list(planner.cut(sequences, costs, at_once=lanes.count, lanes=count))
         ends = [0.0] * lanes.count
